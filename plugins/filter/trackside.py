@@ -106,7 +106,7 @@ def _on_fabric(name, variables, node, subnet):
             ipaddress.ip_address(address)
         except ValueError:
             raise AnsibleFilterError(
-                f"{name} is outside of --limit and {address} is no address: set its fabric_address, or leave out --limit"
+                f"{name} is outside of --limit and {address} is no address: set fabric_address, or leave out --limit"
             ) from None
         return {"address": address, "interface": interface or ""}
     for entry in node["addresses"]:
@@ -196,6 +196,11 @@ def run_summary(collected, name, run_dir, logs):
     elif state.get("state") != "succeeded":
         rows.append(("next", f"read {logs}/logs, the rank that failed first is named above"))
     return "\n".join(f"  {title:<11} {text}" for title, text in rows)
+
+
+def differences(values, others):
+    """Return the absolute differences of two equally long lists of numbers."""
+    return [abs(a - b) for a, b in zip(values, others, strict=True)]
 
 
 def check_result(check, node, measured, expected, fix, *, ok):
@@ -293,6 +298,7 @@ class FilterModule:
             "trackside_all_reduce_result": all_reduce_result,
             "trackside_check_results": check_results,
             "trackside_check_table": check_table,
+            "trackside_differences": differences,
             "trackside_cluster_model": cluster_model,
             "trackside_known_hosts_lines": known_hosts_lines,
             "trackside_mesh_key_lines": mesh_key_lines,

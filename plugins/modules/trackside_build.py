@@ -66,7 +66,7 @@ from ansible.module_utils.trackside_users import make_folders, run_as, user_entr
 COMPILER = '#!/bin/sh\nexec g++ "$@" -g0\n'
 
 
-def build_environment(module, source, work):
+def build_environment(module, work):
     """Return the variables of the build: ours, then the stack's own."""
     cores = os.cpu_count() or 1
     compiler = os.path.join(work, "c++")
@@ -99,7 +99,7 @@ def build(module, entry):
         with tarfile.open(archives[0]) as pack:
             pack.extractall(work)
         os.rename(archives[0][: -len(".tar.gz")], source)
-        environment = build_environment(module, source, work)
+        environment = build_environment(module, work)
         shutil.chown(work, entry.pw_uid, entry.pw_gid)
         for folder, folders, files in os.walk(work):
             for name in folders + files:

@@ -74,7 +74,7 @@ def report_ops(text):
     """Return, from ds_report's text, {op: "installed" | "compatible" | "incompatible"}."""
     found = {}
     for name, installed, compatible in re.findall(
-        r"^(\w+) \.+ *\[(YES|NO)\] \.+ *\[(OKAY|NO)\]", COLOR.sub("", text), re.M
+        r"^(\w+) \.+ *\[(YES|NO)\] \.+ *\[(OKAY|NO)\]", COLOR.sub("", text), re.MULTILINE
     ):
         found[name] = "installed" if installed == "YES" else "compatible" if compatible == "OKAY" else "incompatible"
     return found

@@ -111,7 +111,7 @@ def unpack(archive, folder):
             pack.extract(member, folder)
     wheel = glob.glob(os.path.join(folder, "uv-*.whl"))[0]
     with zipfile.ZipFile(wheel) as inside:
-        name = [n for n in inside.namelist() if n.endswith("/scripts/uv")][0]
+        name = next(n for n in inside.namelist() if n.endswith("/scripts/uv"))
         tool = os.path.join(folder, "uv")
         with open(tool, "wb") as stream:
             stream.write(inside.read(name))

@@ -7,7 +7,8 @@ DOCUMENTATION = r"""
 module: trackside_lint
 short_description: Look at what is to be trained before any node is touched
 description:
-  - Runs on the controller. Reads the script and its DeepSpeed configuration and refuses what cannot work on this cluster.
+  - Runs on the controller. Reads the script and its DeepSpeed configuration,
+    and refuses what cannot work on this cluster.
 options:
   script:
     description: The training program, on the controller.
@@ -106,8 +107,10 @@ def batch_problems(config, world_size):
     if train % rest:
         lower, upper = train // rest * rest, (train // rest + 1) * rest
         near = "%d or %d" % (lower, upper) if lower else str(upper)
-        return ["train_batch_size %d does not divide by %d (world size %d%s): use %s"
-                % (train, rest, world_size, " x what else is set" if rest != world_size else "", near)]
+        return [
+            "train_batch_size %d does not divide by %d (world size %d%s): use %s"
+            % (train, rest, world_size, " x what else is set" if rest != world_size else "", near)
+        ]
     return []
 
 

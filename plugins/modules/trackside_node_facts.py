@@ -99,8 +99,8 @@ def cpu():
     """Return the processor's model and instruction set extensions, which compiled ops depend on."""
     with open("/proc/cpuinfo") as stream:
         text = stream.read()
-    model = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.M)
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
+    model = re.search(r"^(?:model name|CPU part)\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
     return {
         "model": model.group(1).strip() if model else "unknown",
         "flags": sorted(flags.group(1).split()) if flags else [],
@@ -119,22 +119,20 @@ def gpus(module):
 def limits():
     """Return the ceilings (bytes, files) that this node can grant, None where it can grant anything."""
     with open("/proc/1/status") as stream:
-        capabilities = int(re.search(r"^CapEff:\s*([0-9a-f]+)$", stream.read(), re.M).group(1), 16)
+        capabilities = int(re.search(r"^CapEff:\s*([0-9a-f]+)$", stream.read(), re.MULTILINE).group(1), 16)
     if capabilities >> CAP_SYS_RESOURCE & 1:
         return {"memlock": None, "nofile": None}
     with open("/proc/1/limits") as stream:
         text = stream.read()
     hard = {}
     for name, title in (("memlock", "Max locked memory"), ("nofile", "Max open files")):
-        value = re.search(r"^%s\s+\S+\s+(\S+)" % title, text, re.M).group(1)
+        value = re.search(r"^%s\s+\S+\s+(\S+)" % title, text, re.MULTILINE).group(1)
         hard[name] = None if value == "unlimited" else int(value)
     return hard
 
 
 def python_version(module, interpreter):
-    status, text, _words = module.run_command(
-        [interpreter, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    )
+    status, text, _words = module.run_command([interpreter, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
     return text.strip() if status == 0 else ""
 
 

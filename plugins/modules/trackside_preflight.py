@@ -149,7 +149,7 @@ def main():
         problem = port_problem(cluster["fabric"][cluster["head"]]["address"], options["port"])
         problems += [problem] if problem else []
     if options["data"] and not os.path.isdir(options["data"]):
-        problems.append("there is no data folder %s: copy it there, or give a folder of the controller" % options["data"])
+        problems.append("there is no data folder %s: copy it there, or give one of the controller" % options["data"])
     if problems:
         module.fail_json(msg="; ".join(problems))
     module.exit_json(
