@@ -166,9 +166,9 @@ class CallbackModule(Default):
         if result.task.action == "ansible.builtin.debug":
             said = result.result.get("msg", "")
             self._notes.append(said)
-            if not self._wall:
+            if not self._wall and isinstance(said, str):  # anything else is for machines
                 self._close()
-                self._display.display(said if isinstance(said, str) else json.dumps(said, indent=2))
+                self._display.display(said)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Say what failed, where, and what to do."""

@@ -8,6 +8,7 @@ import stat
 
 # What Python writes by itself, and what differs by the time of the installation only.
 SKIPPED_FOLDERS = frozenset({"__pycache__"})
+SKIPPED_FILES = frozenset({"RECORD", "direct_url.json", "uv_cache.json"})
 
 
 def walk(root):
@@ -15,7 +16,7 @@ def walk(root):
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if f not in SKIPPED_FOLDERS)
         linked = [f for f in folders if os.path.islink(os.path.join(folder, f))]
-        for name in sorted(files + linked):
+        for name in sorted(set(files + linked) - SKIPPED_FILES):
             path = os.path.join(folder, name)
             yield os.path.relpath(path, root), os.lstat(path)
 
