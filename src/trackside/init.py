@@ -95,7 +95,7 @@ def read_hostfile(path: Path) -> list[Host]:
         match = HOSTFILE_LINE.match(line)
         if not match or int(match[2]) < 1:
             name = re.split(r"[\s:]", line)[0]
-            count = re.search(r"(?<!max_)(?<!max-)(?:lots|slots\s*|:)=?\s*(\d+)", line)
+            count = re.search(r"(?:\blots|\bslots\s*|:)=?\s*(\d+)", line)
             raise InputError(
                 f"{path} line {number}: {line!r} is not `HOST slots=N`",
                 f"probably meant: {name} slots={count[1] if count else 'N'}",
@@ -116,9 +116,7 @@ def scan(host: Host) -> str:
     except ConnectionRefusedError as error:
         raise NodeError(f"{where}: nothing speaks ssh there", "is sshd running, and is the port right?") from error
     except OSError as error:
-        raise NodeError(
-            f"{where} does not answer: {error}", "is it on, and does a firewall let ssh through?"
-        ) from error
+        raise NodeError(f"{where} does not answer: {error}", "is it on, does a firewall let ssh through?") from error
     transport = paramiko.Transport(connection)
     try:
         transport.get_security_options().key_types = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-256")
@@ -214,9 +212,9 @@ def inventory_text(hosts: list[Host], user: str, key: str) -> str:
     return "# Written by `trackside init`; yours from now on. The order of the hosts is the rank order.\n" + text
 
 
-def repinned(text: str, host: Host, line: str) -> str:
-    """Return known_hosts with the host's lines replaced."""
-    names = set(line.split()[0].split(","))
+def repinned(text: str, line: str) -> str:
+    """Return known_hosts with the lines of the same names replaced."""
+    names = set(line.split(maxsplit=1)[0].split(","))
     kept = [old for old in text.splitlines() if not names & set(old.split(" ")[0].split(","))]
     return "\n".join([*kept, line]) + "\n"
 
@@ -280,5 +278,5 @@ def _repin(wanted: Wanted, say: Callable[[str], None]) -> None:
     host = Host(wanted.repin, entry.get("ansible_host", wanted.repin), entry.get("ansible_port", SSH_PORT))
     line = scan(host)
     _show([host], [line], wanted, say)
-    known.write_text(repinned(known.read_text() if known.exists() else "", host, line))
+    known.write_text(repinned(known.read_text() if known.exists() else "", line))
     say(f"{host.name}'s key is pinned anew in {known}")

@@ -35,6 +35,8 @@ def environment(summary: Path) -> dict[str, str]:
     return {
         "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
+        # ansible-runner sets the first for its own callback, and the configuration's paths are lost with it.
+        "ANSIBLE_CALLBACK_PLUGINS": str(content.root() / "plugins" / "callback"),
         "ANSIBLE_STDOUT_CALLBACK": "trackside",
         "TRACKSIDE_SUMMARY": str(summary),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
