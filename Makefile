@@ -24,7 +24,7 @@ lint: $(VENV)/.done
 	ruff format --check .
 	mypy
 	yamllint --strict .
-	ansible-lint --offline --profile production playbooks roles
+	ANSIBLE_INVENTORY=inventory/example/hosts.yml ansible-lint --offline --profile production playbooks roles
 
 unit: $(VENV)/.done
 	pytest

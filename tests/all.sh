@@ -18,7 +18,7 @@ part ruff check .
 part ruff format --check .
 part mypy
 part yamllint --strict .
-part ansible-lint --offline --profile production playbooks roles
+part env ANSIBLE_INVENTORY=inventory/example/hosts.yml ansible-lint --offline --profile production playbooks roles
 part pytest
 part sh tests/molecule.sh
 echo "$passed passed, 0 failed"

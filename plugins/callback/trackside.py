@@ -47,12 +47,12 @@ MEANINGS = [
         "correct the name, or give its address as ansible_host in the inventory",
     ),
     (
-        r"Permission denied|Too many authentication failures|No more authentication methods",
+        r"Permission denied(?: \(|, please)|Too many authentication failures|No more authentication methods",
         "it refuses the key (or the user does not exist there)",
         "check ansible_user and the key, or install the key by password: `trackside init NODE --ask-pass`",
     ),
     (
-        r"Connection timed out|timed out|No route to host|Network is unreachable|Host is down",
+        r"(?:Connection|Operation) timed out|No route to host|Network is unreachable|Host is down",
         "it does not answer",
         "is it switched on, is the address right, does a firewall let ssh through?",
     ),
@@ -91,9 +91,15 @@ def meaning(words: str) -> tuple[str, str] | None:
 
 
 def last_words(result: dict[str, Any]) -> str:
-    """Return the words of a failed result: its message and what the connection said on stderr."""
-    parts = [str(result.get(name) or "") for name in ("msg", "module_stderr", "module_stdout")]
-    return "\n".join(part.strip() for part in parts if part.strip())
+    """Return the words of a failed result: its message, what was said on stderr, and those of its failed items."""
+    words = ""
+    for name in ("msg", "stderr", "module_stderr", "module_stdout"):
+        part = str(result.get(name) or "").strip()
+        words += f"\n{part}" if part not in words else ""  # apt's message repeats its stderr
+    for item in result.get("results") or []:
+        if isinstance(item, dict) and item.get("failed"):
+            words += f"\n{item.get('item')}: {last_words(item)}"
+    return words.strip()
 
 
 class Step:

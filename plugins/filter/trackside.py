@@ -220,8 +220,9 @@ def check_results(answers, head):
     """Return the results of comparing what each node measured with the head's, and of the mesh."""
     results = []
     for node, answer in answers.items():
-        for name, version in answer["versions"].items():
-            expected = answers[head]["versions"].get(name, "")
+        for name in dict.fromkeys([*answers[head]["versions"], *answer["versions"]]):
+            version = answer["versions"].get(name, "missing")
+            expected = answers[head]["versions"].get(name, "missing")
             results.append(check_result(f"version of {name}", node, version, expected, SETUP, ok=version == expected))
         results.append(
             check_result(

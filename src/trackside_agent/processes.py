@@ -13,8 +13,8 @@ RUN_VARIABLE = "TRACKSIDE_RUN_ID"
 
 
 def slice_name(run_id: str) -> str:
-    """Return the name of the run's slice; systemd reads `-` in it as a level of the tree."""
-    return f"trackside-{run_id.replace('-', '_')}.slice"
+    """Return the name of the run's slice; systemd reads `-` in it as a level of the tree, and no id holds a `.`."""
+    return f"trackside-{run_id.replace('-', '.')}.slice"
 
 
 def user_manager() -> dict[str, str] | None:

@@ -61,7 +61,8 @@ def _how(status: int | None) -> str:
     if status is None:
         return "ended without a word: it was killed with the node's agent, or by the kernel"
     if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
+        names = {number.value: number.name for number in signal.Signals}  # not every real-time signal has one
+        return f"was killed by {names.get(-status, f'signal {-status}')}"
     return f"ended with exit status {status}"
 
 

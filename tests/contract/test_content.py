@@ -23,8 +23,18 @@ def test_defaults_and_argument_specs_are_equal(role):
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
-def test_every_role_has_a_readme(role):
-    assert (role / "README.md").read_text().startswith(f"# {role.name}\n")
+def test_every_role_has_a_readme_that_names_its_variables(role):
+    text = (role / "README.md").read_text()
+    assert text.startswith(f"# {role.name}\n")
+    options = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    assert [name for name in options if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
+def test_every_variable_has_a_type_and_a_meaning(role):
+    for spec in yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"].values():
+        for name, option in spec["options"].items():
+            assert {"type", "description"} <= option.keys(), name
 
 
 @pytest.mark.parametrize("playbook", PLAYBOOKS, ids=lambda path: path.name)
@@ -42,6 +52,32 @@ def test_the_agent_is_standard_library_only_and_runs_on_python_39(file):
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         for name in names:
             assert name.split(".")[0] in {*sys.stdlib_module_names, "trackside_agent"}
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "plugins" / "modules").glob("*.py")), ids=lambda path: path.name)
+def test_every_module_is_documented_with_the_options_it_takes(file):
+    tree = ast.parse(file.read_text(), feature_version=(3, 9))
+    texts = {
+        node.targets[0].id: node.value.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    }
+    specs = [
+        ast.literal_eval(keyword.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg == "argument_spec"
+    ]
+    documentation = yaml.safe_load(texts["DOCUMENTATION"])
+    assert documentation["module"] == file.stem
+    assert yaml.safe_load(texts["EXAMPLES"])
+    for name, option in specs[0].items():
+        described = documentation["options"][name]
+        assert option["type"] == described["type"], name
+        assert option.get("default") == described.get("default"), name
+        assert option.get("required", False) == described.get("required", False), name
+    assert documentation.get("options", {}).keys() == specs[0].keys()
 
 
 def test_the_wheel_is_enough_to_work(tmp_path):

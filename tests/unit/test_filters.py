@@ -2,7 +2,7 @@
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from cluster_filters import filters
+from named_like_us import filters
 
 
 def node(*addresses, gpus=()):
@@ -37,6 +37,46 @@ def test_several_subnets_are_refused_with_candidates():
     assert filters.cluster_model(known, ["a", "b"], "a")["fabric"]["b"]["address"] == "10.1.0.2"
 
 
+def test_each_node_may_say_its_own_address():
+    known = hostvars(a=node(("10.0.0.1", "eth0")), b=node(("10.0.0.2", "eth0"), ("10.9.0.2", "ib0")))
+    known["a"]["fabric_address"] = "10.0.0.1"
+    known["b"]["fabric_address"] = "10.9.0.2"
+    assert filters.cluster_model(known, ["a", "b"], "a")["fabric"]["b"] == {"address": "10.9.0.2", "interface": "ib0"}
+    known["b"]["fabric_address"] = "10.9.0.3"
+    with pytest.raises(AnsibleFilterError, match=r"b has no address 10.9.0.3: it has 10.0.0.2 on eth0"):
+        filters.cluster_model(known, ["a", "b"], "a")
+
+
+def test_one_address_for_two_nodes_is_refused():
+    known = hostvars(a=node(("172.17.0.1", "br0")), b=node(("172.17.0.1", "br0")))
+    with pytest.raises(AnsibleFilterError, match="b and a both have the fabric address"):
+        filters.cluster_model(known, ["a", "b"], "a")
+
+
+def test_a_cluster_of_one_needs_no_shared_subnet():
+    known = hostvars(a=node(("10.0.0.1", "eth0"), ("10.1.0.1", "ib0")))
+    assert filters.cluster_model(known, ["a"], "a")["fabric"]["a"]["address"] == "10.0.0.1"
+
+
+def test_a_node_outside_of_the_limit_stays_in_the_cluster():
+    known = {**hostvars(a=node(("10.0.0.1", "eth0"))), "b": {"ansible_host": "10.0.0.2", "slots": 4}}
+    model = filters.cluster_model(known, ["a", "b"], "a")
+    assert filters.run_nodes(model) == [
+        {"name": "a", "slots": 1, "address": "10.0.0.1", "interface": "eth0"},
+        {"name": "b", "slots": 4, "address": "10.0.0.2", "interface": ""},
+    ]
+    with pytest.raises(AnsibleFilterError, match="no slots in the inventory"):
+        filters.cluster_model({**known, "b": {"ansible_host": "10.0.0.2"}}, ["a", "b"], "a")
+    with pytest.raises(AnsibleFilterError, match="gpu2.example is no address"):
+        filters.cluster_model({**known, "b": {"ansible_host": "gpu2.example", "slots": 4}}, ["a", "b"], "a")
+
+
+def test_slots_of_the_inventory_count_before_the_gpus_found():
+    known = hostvars(a=node(("10.0.0.1", "eth0"), gpus=["H200"] * 8))
+    known["a"]["slots"] = "2"
+    assert filters.cluster_model(known, ["a"], "a")["slots"] == {"a": 2}
+
+
 def test_no_shared_subnet_is_refused():
     known = hostvars(a=node(("10.0.0.1", "eth0")), b=node(("10.9.0.2", "eth0")))
     with pytest.raises(AnsibleFilterError, match="share no subnet"):
@@ -49,7 +89,9 @@ def test_no_shared_subnet_is_refused():
         ({}, [], [], "empty or missing"),
         ({"a": {"ansible_host": "10.0.0.1"}, "b": {"ansible_host": "10.0.0.1"}}, ["a", "b"], [], "same address"),
         ({"a": {"slots": 0}}, ["a"], [], "slots is 0"),
+        ({"a": {"slots": "many"}}, ["a"], [], "slots is 'many'"),
         ({"a": {}}, ["a"], ["z"], "not in `nodes`"),
+        ({"a": {}, "b": {}}, ["a", "b"], ["a", "b"], "keep one"),
         ({"a b": {}}, ["a b"], [], "not a host name"),
     ],
 )
@@ -61,6 +103,16 @@ def test_a_right_inventory_has_no_problems():
     assert filters.inventory_problems({"a": {}, "b": {"slots": 2}}, ["a", "b"], ["b"]) == []
 
 
+def test_one_address_may_have_several_ports():
+    places = {"a": {"ansible_host": "h", "ansible_port": 2201}, "b": {"ansible_host": "h", "ansible_port": 2202}}
+    assert filters.inventory_problems(places, ["a", "b"], []) == []
+
+
+def test_known_hosts_name_each_key_by_name_and_address():
+    lines = filters.known_hosts_lines({"a": ["ssh-ed25519 AAA", "ssh-rsa BBB"]}, {"a": "10.0.0.1"}, {})
+    assert lines == ["a,10.0.0.1 ssh-ed25519 AAA", "a,10.0.0.1 ssh-rsa BBB"]
+
+
 def test_known_hosts_carry_the_port_where_it_is_not_22():
     lines = filters.known_hosts_lines({"a": ["ssh-ed25519 AAA"]}, {"a": "10.0.0.1"}, {"a": 2222})
     assert lines == ["[a]:2222,[10.0.0.1]:2222 ssh-ed25519 AAA"]
@@ -69,7 +121,9 @@ def test_known_hosts_carry_the_port_where_it_is_not_22():
 def test_mesh_key_is_good_from_the_head_only():
     lines = filters.mesh_key_lines("ssh-ed25519 AAA mesh\n", ["10.0.0.1", "127.0.0.1", "fe80::1%eth0"], ["other"])
     assert lines[0].startswith('from="10.0.0.1,127.0.0.1",no-agent-forwarding,no-port-forwarding')
+    assert lines[0].endswith(" ssh-ed25519 AAA mesh")
     assert lines[1] == "other"
+    assert filters.mesh_key_lines("", ["10.0.0.1"], ["other"]) == ["other"]
 
 
 def test_summary_of_a_failed_run_says_why_and_where():
@@ -78,10 +132,82 @@ def test_summary_of_a_failed_run_says_why_and_where():
     assert "runs/x/logs" in text
 
 
+def test_summary_of_a_run_that_succeeded():
+    result = {
+        "world_size": 3,
+        "hosts": ["a", "a", "b"],
+        "losses": [2.3, 1.1, 0.2],
+        "accuracy": 0.97,
+        "checkpoint": "/r/x/output/checkpoint",
+    }
+    state = {"state": "succeeded", "reason": "every rank ended with 0"}
+    text = filters.run_summary({"state": state, "result": result}, "x", "/r/x", "runs/x")
+    assert "3 on a, b" in text
+    assert "2.3000 █▄▁ 0.2000 in 3 steps" in text
+    assert "0.9700 on held-out data" in text
+    assert "--resume /r/x/output/checkpoint" in text
+
+
+@pytest.mark.parametrize("count", [1, 39, 40, 41, 1000])
+def test_a_sparkline_fits_its_width(count):
+    line = filters.sparkline(list(range(count)))
+    assert len(line) == min(count, 40)
+    assert list(line) == sorted(line)
+
+
+def answer(**changes):
+    right = {
+        "versions": {"torch": "2.13.0", "openmpi-bin": "4.1.4"},
+        "unchanged": True,
+        "ops": {"cpu_adam": "installed", "async_io": "incompatible"},
+        "mesh": {},
+    }
+    return {**right, **changes}
+
+
+def failures(answers):
+    return [(r["check"], r["node"]) for r in filters.check_results(answers, "a") if r["status"] != "ok"]
+
+
+def test_equal_nodes_pass_every_check():
+    assert failures({"a": answer(mesh={"a": "", "b": ""}), "b": answer()}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "check"),
+    [
+        ({"versions": {"torch": "2.12.0", "openmpi-bin": "4.1.4"}}, "version of torch"),
+        ({"unchanged": False}, "environment unchanged"),
+        ({"ops": {"cpu_adam": "compatible"}}, "ds_report: ops built"),
+    ],
+)
+def test_the_node_that_differs_is_named(changes, check):
+    assert failures({"a": answer(), "b": answer(**changes)}) == [(check, "b")]
+
+
+def test_no_op_at_all_fails_even_where_all_are_equal():
+    assert failures({"a": answer(ops={}), "b": answer(ops={})}) == [
+        ("ds_report: ops built", "a"),
+        ("ds_report: ops built", "b"),
+    ]
+
+
+def test_a_package_that_only_the_other_node_lacks_fails():
+    assert failures({"a": answer(), "b": answer(versions={"torch": "2.13.0"})}) == [("version of openmpi-bin", "b")]
+
+
+def test_a_node_that_the_mesh_does_not_reach_fails_with_sshs_words():
+    answers = {"a": answer(mesh={"b": "Host key verification failed."}), "b": answer()}
+    assert failures(answers) == [("ssh a to node", "b")]
+    assert "Host key verification failed." in filters.check_table(filters.check_results(answers, "a"))
+
+
 def test_a_wrong_sum_fails():
     cluster = {"world_size": 3}
     right = {"result": {"sum": 6, "right_on": 3, "seconds": 0.01, "bytes": 4}}
     wrong = {"result": {"sum": 5, "right_on": 0, "seconds": 0.01, "bytes": 4}}
     assert filters.all_reduce_result(right, cluster)["status"] == "ok"
     assert filters.all_reduce_result(wrong, cluster)["status"] == "fail"
+    assert filters.all_reduce_result({"result": {}}, cluster)["measured"] == "no result"
+    assert filters.all_reduce_result({"result": {}}, cluster)["status"] == "fail"
     assert filters.all_reduce_result({}, cluster)["status"] == "skip"
