@@ -94,12 +94,10 @@ def batch_problems(config, world_size):
             return ["%s is %r, it has to be a whole number from 1 on" % (name, value)]
         values[name] = value
     train, micro, steps = (values.get(name) for name in BATCH)
-    if train is None and micro is None and "auto" in (config.get(name) for name in BATCH[:2]):
-        return []  # the program fills it in, as transformers does
-    if train is None and micro is None:
-        return ["neither train_batch_size nor train_micro_batch_size_per_gpu is set: set one"]
     if train is None:
-        return []
+        # "auto" is filled in by the program, as transformers does.
+        given = any(config.get(name) is not None for name in BATCH[:2])
+        return [] if given else ["neither train_batch_size nor train_micro_batch_size_per_gpu is set: set one"]
     rest = world_size * (steps or 1) * (micro or 1)
     if micro and steps and train != rest:
         return [

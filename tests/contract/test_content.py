@@ -1,6 +1,7 @@
 """What the parts promise each other."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,14 +21,17 @@ def test_defaults_and_argument_specs_are_equal(role):
     specs = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"]
     described = {n: o["default"] for n, o in specs["main"]["options"].items() if not o.get("required")}
     assert defaults == described
+    assert all(name.startswith(f"{role.name}_") for name in defaults)
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
-def test_every_role_has_a_readme_that_names_its_variables(role):
+def test_every_role_has_a_readme_that_explains_its_variables(role):
     text = (role / "README.md").read_text()
     assert text.startswith(f"# {role.name}\n")
-    options = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
-    assert [name for name in options if f"`{name}`" not in text] == []
+    for spec in yaml.safe_load((role / "meta" / "argument_specs.yml").read_text())["argument_specs"].values():
+        for name, option in spec["options"].items():
+            meaning = re.sub(r"C\((.*?)\)", r"`\1`", option["description"].strip())
+            assert f"- `{name}`: {meaning}\n" in text
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda path: path.name)
@@ -89,6 +93,7 @@ def test_the_wheel_is_enough_to_work(tmp_path):
     wheel = next(tmp_path.glob("*.whl"))
     subprocess.run([sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "in")], check=True)
     content = tmp_path / "in" / "trackside" / "content"
+    assert (content / "playbooks" / "setup.yml").exists()
     assert (content / "train" / "mlp.py").exists()
     assert (content / "src" / "trackside_agent" / "rank.py").exists()
     command = [

@@ -105,7 +105,7 @@ def test_push_of_a_file(tmp_path):
         ("Connection timed out during banner exchange", "does not answer"),
         ("ssh: connect to host 127.0.0.1 port 1: Connection refused", "nothing speaks ssh"),
         ("kex_exchange_identification: Connection closed by remote host", "nothing speaks ssh"),
-        ("Load key \"/k\": bad permissions\nu@10.0.0.1: Permission denied (publickey,password).", "refuses the key"),
+        ('Load key "/k": bad permissions\nu@10.0.0.1: Permission denied (publickey,password).', "refuses the key"),
         ("Permission denied, please try again.", "refuses the key"),
         ("Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures", "refuses the key"),
         ("No ED25519 host key is known for 10.0.0.1 and you have requested strict checking.", "not the pinned one"),
