@@ -57,10 +57,10 @@ import glob
 import os
 import shutil
 import tarfile
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trackside_users import make_folders, run_as, user_entry
+from ansible.module_utils.trackside_work import workspace
 
 # Debug symbols cost a sixth of the compile time and ten times the wheel; nobody debugs these ops on a node. torch's own
 # switch leaves out the headers of its C++ frontend, half of the compile time, which no op uses.
@@ -87,8 +87,9 @@ def build_environment(module, work):
 
 def build(module, entry):
     options = module.params
-    work = tempfile.mkdtemp(dir=os.path.dirname(options["archive"]), prefix=".build-")
-    try:
+    with workspace(os.path.dirname(options["archive"]), ".build-") as work:
+        if there := glob.glob(os.path.join(options["dest"], "*.whl")):
+            return there[0]
         with tarfile.open(options["archive"]) as pack:
             for member in pack.getmembers():
                 if os.path.basename(member.name).startswith(options["package"] + "-"):
@@ -113,8 +114,6 @@ def build(module, entry):
         target = os.path.join(options["dest"], os.path.basename(wheel))
         os.replace(wheel, target)
         return target
-    finally:
-        shutil.rmtree(work)
 
 
 def main():

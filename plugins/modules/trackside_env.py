@@ -77,15 +77,17 @@ import json
 import os
 import shutil
 import tarfile
-import tempfile
 import zipfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trackside_lock import split_lock
 from ansible.module_utils.trackside_trees import file_digest, full_digest, quick_digest
 from ansible.module_utils.trackside_users import make_folders, run_as, user_entry
+from ansible.module_utils.trackside_work import workspace
 
 STAMP = ".trackside.json"
+# The published packages are whole; what is built is still to come.
+HALF = ".trackside-half"
 
 
 def read_stamp(env):
@@ -96,11 +98,9 @@ def read_stamp(env):
         return {}
 
 
-def readiness(options, env):
-    """Return (ready, stamp): stamped, unchanged since, and the one in use."""
-    stamp = read_stamp(env)
-    in_use = os.path.realpath(options["link"]) == os.path.realpath(env)
-    return bool(stamp) and in_use and stamp["quick"] == quick_digest(os.path.join(env, "lib")), stamp
+def whole(env, stamp):
+    """Say whether the environment is stamped, and unchanged since."""
+    return bool(stamp) and stamp["quick"] == quick_digest(os.path.join(env, "lib"))
 
 
 def unpack(archive, folder):
@@ -129,29 +129,23 @@ def install(module, env, tool, folder, requirements, flags):
     )
 
 
-def make(module, env, entry):
-    """Install everything that the options give, and stamp the environment when it is whole."""
+def install_published(module, env, tool, work):
+    """Make the environment anew and install the lock's wheels: what was interrupted or changed is not to be trusted."""
     options = module.params
-    work = tempfile.mkdtemp(dir=options["root"], prefix=".install-")
-    try:
-        os.chown(work, entry.pw_uid, entry.pw_gid)
-        os.chmod(work, 0o755)
-        tool = unpack(options["archive"], work)
-        if not os.path.exists(os.path.join(env, "bin", "python")):
-            shutil.rmtree(env, ignore_errors=True)
-            make_environment = [tool, "venv", "--quiet", "--no-config", "--offline", "--python", options["python"], env]
-            run_as(module, options["user"], make_environment)
-        lock = os.path.join(work, "wheels.lock")
-        with open(lock, "w") as stream:
-            stream.write(split_lock(options["lock_text"], options["sources"])[0])
-        os.chmod(lock, 0o644)
-        install(module, env, tool, work, ["--requirement", lock], ["--require-hashes", "--find-links", work])
-        if options["built"]:
-            install(module, env, tool, work, [options["built"]], ["--reinstall"])
-    finally:
-        shutil.rmtree(work)
-    if not options["built"]:
-        return {}
+    shutil.rmtree(env, ignore_errors=True)
+    make_environment = [tool, "venv", "--quiet", "--no-config", "--offline", "--python", options["python"], env]
+    run_as(module, options["user"], make_environment)
+    lock = os.path.join(work, "wheels.lock")
+    with open(lock, "w") as stream:
+        stream.write(split_lock(options["lock_text"], options["sources"])[0])
+    os.chmod(lock, 0o644)
+    install(module, env, tool, work, ["--requirement", lock], ["--require-hashes", "--find-links", work])
+    with open(os.path.join(env, HALF), "w"):
+        pass
+
+
+def write_stamp(options, env, entry):
+    """Stamp the environment as whole and return the stamp."""
     stamp = {
         "name": options["name"],
         "digest": full_digest(os.path.join(env, "lib")),
@@ -163,13 +157,36 @@ def make(module, env, entry):
         json.dump(stamp, stream, indent=2)
     os.chown(partial, entry.pw_uid, entry.pw_gid)
     os.replace(partial, os.path.join(env, STAMP))
-    fresh = options["link"] + ".new"
+    os.unlink(os.path.join(env, HALF))
+    return stamp
+
+
+def use(link, env, entry):
+    """Let `link` lead to the environment."""
+    fresh = link + ".new"
     if os.path.lexists(fresh):
         os.unlink(fresh)
     os.symlink(env, fresh)
     os.lchown(fresh, entry.pw_uid, entry.pw_gid)
-    os.replace(fresh, options["link"])
-    return stamp
+    os.replace(fresh, link)
+
+
+def make(module, env, entry):
+    """Take the environment as far as the options go, and return its stamp, empty while it is half made."""
+    options = module.params
+    with workspace(options["root"], ".install-") as work:
+        os.chown(work, entry.pw_uid, entry.pw_gid)
+        stamp = read_stamp(env)
+        if not whole(env, stamp):
+            tool = unpack(options["archive"], work)
+            if stamp or not os.path.exists(os.path.join(env, HALF)):
+                install_published(module, env, tool, work)
+            if not options["built"]:
+                return {}
+            install(module, env, tool, work, [options["built"]], ["--reinstall"])
+            stamp = write_stamp(options, env, entry)
+        use(options["link"], env, entry)
+        return stamp
 
 
 def main():
@@ -189,7 +206,9 @@ def main():
     )
     options = module.params
     env = os.path.join(options["root"], options["name"])
-    ready, stamp = readiness(options, env)
+    stamp = read_stamp(env)
+    in_use = os.path.realpath(options["link"]) == os.path.realpath(env)
+    ready = in_use and whole(env, stamp)
     if ready or not options["archive"]:
         module.exit_json(changed=False, ready=ready, digest=stamp.get("digest", ""), built=stamp.get("built", {}))
     if module.check_mode:

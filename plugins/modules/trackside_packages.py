@@ -62,14 +62,13 @@ archive:
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.trackside_lock import split_lock
+from ansible.module_utils.trackside_work import workspace
 
 OLDEST_GLIBC = 5  # PEP 600: manylinux_2_5 is the first
 
@@ -148,8 +147,7 @@ def main():
     if os.path.exists(archive) or module.check_mode:
         module.exit_json(changed=not os.path.exists(archive), archive=archive)
     os.makedirs(options["cache"], exist_ok=True)
-    work = tempfile.mkdtemp(dir=options["cache"], prefix=".download-")
-    try:
+    with workspace(options["cache"], ".download-") as work:
         folder = os.path.join(work, "packages")
         os.mkdir(folder)
         tags = [flag for tag in platforms(options["architecture"], options["glibc"]) for flag in ("--platform", tag)]
@@ -168,8 +166,6 @@ def main():
             for name in sorted(os.listdir(folder)):
                 pack.add(os.path.join(folder, name), name)
         os.replace(partial, archive)
-    finally:
-        shutil.rmtree(work)
     module.exit_json(changed=True, archive=archive)
 
 

@@ -30,7 +30,7 @@ PrintCommand = Annotated[bool, typer.Option("--print-command", help="Print the a
 Check = Annotated[bool, typer.Option("--check", help="Dry run: say what would change.")]
 Limit = Annotated[str, typer.Option("--limit", help="Touch only these nodes.")]
 Verbose = Annotated[int, typer.Option("--verbose", "-v", count=True, help="Ansible's own output.")]
-Extra = Annotated[list[str], typer.Option("--set", "-e", help="NAME=VALUE: a variable of a role (docs/variables.md).")]
+Extra = Annotated[list[str], typer.Option("--set", "-e", help="NAME=VALUE: a variable of a role (its README).")]
 BecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for sudo's password.")]
 Vault = Annotated[str, typer.Option("--vault-password-file", help="As ansible-playbook's.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -258,7 +258,7 @@ def command(wanted: Wanted, say: Callable[[str], None]) -> None:
     key = Path(wanted.key).expanduser().resolve() if wanted.key else None
     if wanted.ask_pass:
         key = key or _own_key(say)
-        public = key.with_name(key.name + ".pub").read_text()
+        public = _public_key(key)
         password = getpass.getpass(f"password of {default} on the nodes: ")
         for host, line in zip(hosts, lines, strict=True):
             install_key(host, host.user, password, public, line)
@@ -282,6 +282,14 @@ def _own_key(say: Callable[[str], None]) -> Path:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
         say(f"{key} made")
     return key
+
+
+def _public_key(key: Path) -> str:
+    """Return the public part of a private key that has no passphrase."""
+    made = subprocess.run(["ssh-keygen", "-y", "-P", "", "-f", str(key)], capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        raise InputError(f"{key}: {made.stderr.strip()}", "give a private key without a passphrase by --key")
+    return made.stdout
 
 
 def _repin(wanted: Wanted, say: Callable[[str], None]) -> None:

@@ -30,9 +30,10 @@ class Outcome:
     notes: list[Any]
 
 
-def environment(summary: Path) -> dict[str, str]:
+def environment(summary: Path, *, colors: bool) -> dict[str, str]:
     """Return the variables that ansible-runner adds to the process's own; it would turn host-key checking off."""
-    return {
+    # Ansible writes to ansible-runner's terminal: whether a person sees colors is for us to say.
+    return ({} if colors else {"ANSIBLE_NOCOLOR": "1"}) | {
         "ANSIBLE_CONFIG": str(content.root() / "ansible.cfg"),
         "ANSIBLE_HOST_KEY_CHECKING": "True",
         # ansible-runner sets the first for its own callback, and the configuration's paths are lost with it.
@@ -76,7 +77,7 @@ def run(request: Request, show: TextIO, become_password: str = "") -> Outcome:
             inventory=str(request.inventory),
             extravars=request.variables or None,
             cmdline=" ".join(options(request)) or None,
-            envvars=environment(summary_path),
+            envvars=environment(summary_path, colors=show.isatty() and "NO_COLOR" not in os.environ),
             passwords={r"BECOME password.*:\s*?$": become_password} if request.ask_become_pass else None,
             event_handler=on_event,
             quiet=True,

@@ -31,7 +31,8 @@ def test_create_with_podman():
         "--label", "org.trackside.cluster=demo", "--label", "org.trackside.node=node1",
         "--label", "org.trackside.address=10.89.0.11", "--label", "org.trackside.image=img:1",
         "--label", "org.trackside.directory=/inv",
-        "--network", "trackside-demo", "--network-alias", "node1", "--ip", "10.89.0.11", "--shm-size", "512m",
+        "--network", "trackside-demo", "--network-alias", "node1", "--ip", "10.89.0.11",
+        "--mac-address", "02:74:0a:59:00:0b", "--shm-size", "512m",
         "--no-hosts", "--systemd=always", "img:1", "/sbin/init",
     ]  # fmt: skip
 

@@ -96,6 +96,11 @@ def network_argv(engine: Engine, cluster: str, subnet: IPv4Network, *, dns: bool
     return ["network", "create", "--subnet", str(subnet), *labels, *no_dns, network_name(cluster)]
 
 
+def hardware_address(address: str) -> str:
+    """Return a locally administered MAC that a node keeps when it restarts: its neighbours remember it for a minute."""
+    return "02:74:" + IPv4Address(address).packed.hex(":")
+
+
 def create_argv(engine: Engine, cluster: str, node: Node, image: str, directory: Path) -> list[str]:
     labels = {"cluster": cluster, "node": node.name, "address": node.address, "image": image, "directory": directory}
     # Podman would copy this machine's /etc/hosts and mount it, so that it could not be replaced; Docker does neither.
@@ -104,7 +109,8 @@ def create_argv(engine: Engine, cluster: str, node: Node, image: str, directory:
         "create", "--name", container_name(cluster, node.name), "--hostname", node.name,
         "--env", f"HOSTNAME={node.name}",  # a prepared image brings the name of the node that it was
         *(word for key, value in labels.items() for word in ("--label", f"{LABEL}.{key}={value}")),
-        "--network", network_name(cluster), "--network-alias", node.name, "--ip", node.address, "--shm-size", "512m",
+        "--network", network_name(cluster), "--network-alias", node.name, "--ip", node.address,
+        "--mac-address", hardware_address(node.address), "--shm-size", "512m",
         *hosts, *systemd_argv(engine), image, "/sbin/init",
     ]  # fmt: skip
 
