@@ -1,5 +1,6 @@
 """The parts of modules and of the callback that decide, on what the tools really say."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import trackside_check as check
 import trackside_packages as packages
 import trackside_push as push
 import trackside_ssh_block as ssh_block
+import trackside_work as work
 from named_like_us import callback
 from trackside_lock import split_lock
 
@@ -136,3 +138,31 @@ def test_a_failed_command_and_a_failed_loop_say_their_own_words():
     assert callback.last_words(failed) == "non-zero return code\nno route"
     loop = {"msg": "One or more items failed", "results": [{"item": "node1", "failed": False, "msg": "fine"}, failed]}
     assert callback.last_words(loop) == "One or more items failed\nnode2: non-zero return code\nno route"
+
+
+def test_a_workspace_removes_what_an_interrupted_one_left(tmp_path):
+    left = tmp_path / ".install-left"
+    left.mkdir()
+    (left / "half").write_text("")
+    (tmp_path / ".build-other").mkdir()
+    with work.workspace(str(tmp_path), ".install-") as folder:
+        assert not left.exists()
+        assert Path(folder).stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in tmp_path.iterdir()] == [".build-other"]
+
+
+def test_a_second_workspace_waits_for_the_first(tmp_path):
+    order = []
+
+    def second():
+        with work.workspace(str(tmp_path), ".install-"):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with work.workspace(str(tmp_path), ".install-") as folder:
+        thread.start()
+        thread.join(0.3)
+        assert Path(folder).exists()
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
