@@ -5,9 +5,10 @@ from __future__ import absolute_import, division, print_function
 
 DOCUMENTATION = r"""
 module: trackside_files
-short_description: Keep a set of small files of one folder as given
+short_description: Keep a set of small files and folders as given
 description:
   - Writes all given files in one round trip, each whole or not at all, and says which ones changed.
+  - Makes the given folders, for everybody to read.
 options:
   root:
     description: Folder that the files lie in; it is made when absent.
@@ -16,7 +17,11 @@ options:
   files:
     description: Content by relative path.
     type: dict
-    required: true
+    default: {}
+  folders:
+    description: User and group that own a folder, by relative path.
+    type: dict
+    default: {}
   owner:
     description: User and group that own the files.
     type: str
@@ -41,7 +46,7 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 written:
-  description: Relative paths of the files that changed.
+  description: Relative paths of the files and folders that changed.
   returned: success
   type: list
   elements: str
@@ -77,11 +82,37 @@ def write(path, content, mode, uid, gid):
         raise
 
 
+def owner_entry(module, name):
+    """Return the passwd entry of `name`, or root's in a dry run on a node where setup has not made the user yet."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        if not module.check_mode:
+            module.fail_json(msg="there is no user %r on this node" % name)
+        return pwd.getpwuid(0)
+
+
+def keep_folder(module, path, entry):
+    """Make the folder, or mend its owner and permissions; say whether that was needed."""
+    try:
+        status = os.stat(path)
+        if (status.st_mode & 0o7777, status.st_uid, status.st_gid) == (0o755, entry.pw_uid, entry.pw_gid):
+            return False
+    except FileNotFoundError:
+        pass
+    if not module.check_mode:
+        make_folders(path, entry.pw_uid, entry.pw_gid)
+        os.chmod(path, 0o755)
+        os.chown(path, entry.pw_uid, entry.pw_gid)
+    return True
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
             "root": {"type": "path", "required": True},
-            "files": {"type": "dict", "required": True},
+            "files": {"type": "dict", "default": {}},
+            "folders": {"type": "dict", "default": {}},
             "owner": {"type": "str", "required": True},
             "mode": {"type": "str", "default": "0644"},
             "modes": {"type": "dict", "default": {}},
@@ -89,13 +120,11 @@ def main():
         supports_check_mode=True,
     )
     root = module.params["root"]
-    try:
-        entry = pwd.getpwnam(module.params["owner"])
-    except KeyError:
-        if not module.check_mode:
-            module.fail_json(msg="there is no user %r on this node" % module.params["owner"])
-        entry = pwd.getpwuid(0)  # a dry run on a node where setup has not made the user yet
+    entry = owner_entry(module, module.params["owner"])
     written, diffs = [], []
+    for name, owner in sorted(module.params["folders"].items()):
+        if keep_folder(module, os.path.normpath(os.path.join(root, name)), owner_entry(module, owner)):
+            written.append(name)
     for name, content in sorted(module.params["files"].items()):
         path = os.path.join(root, name)
         mode = int(module.params["modes"].get(name, module.params["mode"]), 8)
