@@ -263,14 +263,20 @@ def local_status(name: Name = "local", directory: Directory = LOCAL_DIRECTORY, a
 
 def run() -> None:
     """Run the command line; the only place where the process ends."""
-    debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    own, scripts = words[:end], words[end:]
+    debug = "--debug" in own
     try:
-        app()
+        app([word for word in own if word != "--debug"] + scripts)
     except TracksideError as error:
         if debug:
             raise
         say(f"trackside: {error}")
-        sys.exit(int(error.exit_code))
+        code = int(error.exit_code)
+        if "--json" in own:
+            problem = {"node": "", "step": "input", "what": error.message, "fix": error.fix, "exit_code": code}
+            print(json.dumps({"exit_code": code, "hosts": {}, "problems": [problem], "notes": []}, indent=2))
+        sys.exit(code)
     except KeyboardInterrupt:
         sys.exit(int(ExitCode.INTERRUPTED))
