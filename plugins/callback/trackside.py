@@ -82,6 +82,12 @@ MEANINGS = [
 ]
 
 
+# What Ansible puts before the words of a filter, or of a module.
+PREAMBLE = re.compile(
+    r"^(?:Task failed: )?(?:Finalization of task args .*? The filter plugin '[\w.]+' failed: )?", re.DOTALL
+)
+
+
 def meaning(words: str) -> tuple[str, str] | None:
     """Return (what, fix) for the words of a failed connection or command, or None when they are not known."""
     for pattern, what, fix in MEANINGS:
@@ -278,7 +284,7 @@ class CallbackModule(Default):
         if known and not said_by_us:
             what, fix = f"{known[0]} ({words.splitlines()[-1][:200]})", known[1]
         else:
-            what, _, fix = words.partition(" FIX: ")
+            what, _, fix = PREAMBLE.sub("", words).partition(" FIX: ")
         code = (
             default_code if outcome == "unreachable" else int(task.get_vars().get("trackside_exit_code", default_code))
         )

@@ -133,6 +133,12 @@ def test_other_words_are_left_as_they_are(words):
     assert callback.meaning(words) is None
 
 
+@pytest.mark.parametrize("before", ["", "Task failed: ", "Task failed: Finalization of task args failed: "])
+def test_ansibles_preamble_is_left_out(before):
+    before += "Error while resolving 'a': The filter plugin 'b' failed: " if before.count(":") > 1 else ""
+    assert callback.PREAMBLE.sub("", before + "node1 has no slots") == "node1 has no slots"
+
+
 def test_a_failed_command_and_a_failed_loop_say_their_own_words():
     failed = {"failed": True, "item": "node2", "msg": "non-zero return code", "stderr": "no route"}
     assert callback.last_words(failed) == "non-zero return code\nno route"
