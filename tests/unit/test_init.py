@@ -1,6 +1,5 @@
 """First contact: what is read, and what is written."""
 
-import shutil
 import socket
 import subprocess
 import threading
@@ -191,10 +190,6 @@ def node(tmp_path):
     listener.close()
 
 
-needs_ssh_keygen = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not installed")
-
-
-@needs_ssh_keygen
 def test_the_scanned_key_is_the_servers(node, tmp_path):
     host, _ = node
     (line,) = init.scan_host_keys(host)
@@ -204,7 +199,6 @@ def test_the_scanned_key_is_the_servers(node, tmp_path):
     assert init.fingerprint(line) == shown.stdout.split()[1]
 
 
-@needs_ssh_keygen
 def test_a_key_is_installed_once_and_works(node, tmp_path):
     host, home = node
     (line,) = init.scan_host_keys(host)
@@ -222,7 +216,6 @@ def test_a_key_is_installed_once_and_works(node, tmp_path):
     assert (known.parent.stat().st_mode & 0o777, known.stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-@needs_ssh_keygen
 def test_a_wrong_password_and_a_wrong_host_key_are_told_apart(node, tmp_path):
     host, home = node
     (line,) = init.scan_host_keys(host)
