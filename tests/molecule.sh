@@ -4,7 +4,12 @@ set -eu
 export MOLECULE_GLOB='tests/molecule/*/molecule.yml'
 unset ANSIBLE_CONFIG
 trackside local down --name test --directory inventory/test
+# A folder of its own for molecule's state: what an interrupted run noted about its nodes is not true of ours.
+MOLECULE_EPHEMERAL_DIRECTORY=$(mktemp -d)/molecule
+export MOLECULE_EPHEMERAL_DIRECTORY
+trap 'rm -rf "${MOLECULE_EPHEMERAL_DIRECTORY%/molecule}"' EXIT
 if [ $# -gt 0 ]; then
-  exec molecule test --scenario-name "$1"
+  molecule test --scenario-name "$1"
+else
+  molecule test --all
 fi
-exec molecule test --all
