@@ -1,7 +1,8 @@
 #!/bin/sh
 # All that CI runs, one part after another; the first failure ends it, and no node is left behind.
 set -eu
-trap 'trackside local down --name test --directory inventory/test >/dev/null' EXIT
+. tests/cluster.sh
+trap 'trackside local down --name "$TEST_CLUSTER" --directory inventory/test >/dev/null' EXIT
 passed=0
 part() {
   began=$(date +%s)

@@ -1,8 +1,9 @@
 #!/bin/sh
 # What repeats: five trainings in a row on one cluster, with their times, and a setup from bare nodes.
 set -eu
-trap 'trackside local down --name soak --directory inventory/soak' EXIT
-trackside local up --name soak --directory inventory/soak
+. tests/cluster.sh
+trap 'trackside local down --name "soak-$CLONE" --directory inventory/soak' EXIT
+trackside local up --name "soak-$CLONE" --directory inventory/soak
 trackside setup -i inventory/soak
 trackside setup -i inventory/soak
 for number in 1 2 3 4 5; do

@@ -104,7 +104,7 @@ def last_words(result: dict[str, Any]) -> str:
         words += f"\n{part}" if part not in words else ""  # apt's message repeats its stderr
     for item in result.get("results") or []:
         if isinstance(item, dict) and item.get("failed"):
-            words += f"\n{item.get('item')}: {last_words(item)}"
+            words += f"\n{item.get('_ansible_item_label', item.get('item'))}: {last_words(item)}"
     return words.strip()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ansible.errors import AnsibleFilterError
 
-SETUP = "run `trackside setup` (playbooks/setup.yml)"
 BLOCKS = "▁▂▃▄▅▆▇█"
 NAME = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
 
@@ -203,102 +202,11 @@ def differences(values, others):
     return [abs(a - b) for a, b in zip(values, others, strict=True)]
 
 
-def check_result(check, node, measured, expected, fix, *, ok):
-    """Return one result in the form that `check --json` promises."""
-    status = "ok" if ok else "fail"
-    return {
-        "check": check,
-        "node": node,
-        "status": status,
-        "measured": measured,
-        "expected": expected,
-        "fix": "" if ok else fix,
-    }
-
-
-def check_results(answers, head):
-    """Return the results of comparing what each node measured with the head's, and of the mesh."""
-    results = []
-    for node, answer in answers.items():
-        for name in dict.fromkeys([*answers[head]["versions"], *answer["versions"]]):
-            version = answer["versions"].get(name, "missing")
-            expected = answers[head]["versions"].get(name, "missing")
-            results.append(check_result(f"version of {name}", node, version, expected, SETUP, ok=version == expected))
-        results.append(
-            check_result(
-                "environment unchanged",
-                node,
-                "as installed" if answer["unchanged"] else "changed",
-                "as installed",
-                SETUP,
-                ok=answer["unchanged"],
-            )
-        )
-        built = sorted(op for op, state in answer["ops"].items() if state == "installed")
-        expected = sorted(op for op, state in answers[head]["ops"].items() if state == "installed")
-        results.append(
-            check_result(
-                "ds_report: ops built",
-                node,
-                ", ".join(built),
-                ", ".join(expected) or "at least one",
-                SETUP,
-                ok=bool(built) and built == expected,
-            )
-        )
-    for node, words in answers[head]["mesh"].items():
-        results.append(check_result(f"ssh {head} to node", node, words or "reached", "reached", SETUP, ok=not words))
-    return results
-
-
-def all_reduce_result(collected, cluster):
-    """Return the result of the all-reduce; a sum that was not run because others failed is `skip`."""
-    size = cluster["world_size"]
-    expected = f"sum {size * (size + 1) / 2:.0f} on {size} ranks"
-    result = collected.get("result") or {}
-    if not collected:
-        return {
-            "check": "all-reduce",
-            "node": "all",
-            "status": "skip",
-            "measured": "not run",
-            "expected": expected,
-            "fix": "mend what failed before it",
-        }
-    measured = f"sum {result['sum']:.0f} on {result['right_on']} ranks" if result else "no result"
-    outcome = check_result("all-reduce", "all", measured, expected, "read the logs of its run", ok=measured == expected)
-    if result:
-        milliseconds = 1000 * result["seconds"]
-        outcome["measured"] += f", {result['bytes'] / 1e6:.1f} MB in {milliseconds:.1f} ms"
-    return outcome
-
-
-def check_table(results):
-    """Return the results as lines: what holds on all nodes in one line, what does not once for each node."""
-    lines = []
-    for check in dict.fromkeys(result["check"] for result in results):
-        rows = [result for result in results if result["check"] == check]
-        bad = [result for result in rows if result["status"] != "ok"]
-        if not bad:
-            values = dict.fromkeys(row["measured"] for row in rows)
-            where = rows[0]["node"] if len(rows) == 1 else f"{len(rows)} nodes"
-            lines.append(f"  ok    {check:<22} {where:<9} {', '.join(values)}")
-        for row in bad:
-            lines.append(
-                f"  {row['status']:<5} {check:<22} {row['node']:<9} {row['measured']}, expected {row['expected']}"
-            )
-            lines.append(f"        fix: {row['fix']}")
-    return "\n".join(lines)
-
-
 class FilterModule:
     """The filters."""
 
     def filters(self):
         return {
-            "trackside_all_reduce_result": all_reduce_result,
-            "trackside_check_results": check_results,
-            "trackside_check_table": check_table,
             "trackside_differences": differences,
             "trackside_cluster_model": cluster_model,
             "trackside_known_hosts_lines": known_hosts_lines,

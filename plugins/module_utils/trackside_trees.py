@@ -31,15 +31,42 @@ def quick_digest(root):
 
 def full_digest(root):
     """Return a digest over paths and contents: equal on two nodes when they hold the same files."""
+    return digest_of({name: content for name, (_size, _time, content) in contents(root).items()})
+
+
+def digest_of(hashes):
+    """Return the digest of {path: hash of its content}."""
     digest = hashlib.sha256()
+    for name in sorted(hashes):
+        digest.update(("%s\0%s\n" % (name, hashes[name])).encode())
+    return digest.hexdigest()
+
+
+def contents(root):
+    """Return {path: (size, time in whole seconds, sha256)} of every file and link below `root`."""
+    found = {}
     for name, status in walk(root):
         path = os.path.join(root, name)
-        if stat.S_ISLNK(status.st_mode):
-            content = os.readlink(path).encode()
-        else:
-            content = file_digest(path).encode()
-        digest.update(("%s\0%s\n" % (name, content.hex())).encode())
-    return digest.hexdigest()
+        link = stat.S_ISLNK(status.st_mode)
+        content = hashlib.sha256(os.readlink(path).encode()).hexdigest() if link else file_digest(path)
+        found[name] = (status.st_size, int(status.st_mtime), content)
+    return found
+
+
+def changes(root, known, deep=False):
+    """Return what differs below `root` from `known`, as `contents` gave it, as `path (added, removed or changed)`.
+
+    Sizes and times tell it without reading a file; with `deep` the contents do, whatever the times say.
+    """
+    if deep:
+        now = {name: [content] for name, (_size, _time, content) in contents(root).items()}
+        then = {name: list(entry[2:]) for name, entry in known.items()}
+    else:
+        now = {name: [status.st_size, int(status.st_mtime)] for name, status in walk(root)}
+        then = {name: list(entry[:2]) for name, entry in known.items()}
+    words = [name + " (added)" for name in now if name not in then]
+    words += [name + " (removed)" for name in then if name not in now]
+    return sorted(words + [name + " (changed)" for name in now if name in then and now[name] != then[name]])
 
 
 def file_digest(path):

@@ -15,11 +15,11 @@ def user_entry(module, name):
         module.fail_json(msg="there is no user %r on this node: run `trackside setup` first" % name)
 
 
-def run_as(module, name, command, environment=None, cwd=None, check=True, timeout=None):
+def run_as(module, name, command, environment=None, cwd=None, check=True, timeout=None, text=None):
     """Run `command` as `name`, with that user's groups and home and none of root's variables.
 
-    Returns (status, stdout, stderr). With `check` a status other than 0 fails the module
-    with the command's own last lines.
+    The command reads `text`, or nothing. Returns (status, stdout, stderr). With `check` a status other than 0 fails the
+    module with the command's own last lines.
     """
     entry = user_entry(module, name)
     variables = {
@@ -43,10 +43,10 @@ def run_as(module, name, command, environment=None, cwd=None, check=True, timeou
             command,
             env=variables,
             cwd=cwd or entry.pw_dir,
-            stdin=subprocess.DEVNULL,
+            input=text or "",
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            universal_newlines=True,
             errors="replace",
             timeout=timeout,
             check=False,

@@ -11,15 +11,19 @@ description:
     for the Python and the processor of the nodes; every file is checked against the lock's hashes.
   - Packs the files into one archive, named after the lock's digest, that setup sends to the nodes.
 options:
-  lock:
-    description: Requirements file with a hash for every package.
-    type: path
+  lock_text:
+    description: The lock, with a hash for every package.
+    type: str
     required: true
   sources:
     description: Packages that are published as source only.
     type: list
     elements: str
     default: []
+  only:
+    description: The only packages to download; all when left out.
+    type: list
+    elements: str
   index:
     description: Further package index that is asked when the controller's own configuration does not have a package.
     type: str
@@ -46,7 +50,7 @@ EXAMPLES = r"""
 - name: Download the packages
   delegate_to: localhost
   trackside_packages:
-    lock: files/stacks/cpu.lock
+    lock_text: "{{ lookup('ansible.builtin.file', 'stacks/cpu.lock') }}"
     sources: [deepspeed]
     python: "3.11"
     architecture: x86_64
@@ -58,6 +62,10 @@ archive:
   description: Path of the archive on the controller.
   returned: success
   type: str
+sha256:
+  description: Its sha256.
+  returned: success
+  type: str
 """
 
 import hashlib
@@ -67,7 +75,9 @@ import sys
 import tarfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.trackside_lock import split_lock
+from ansible.module_utils.trackside_lock import select
+from ansible.module_utils.trackside_markers import holds_for
+from ansible.module_utils.trackside_trees import file_digest
 from ansible.module_utils.trackside_work import workspace
 
 OLDEST_GLIBC = 5  # PEP 600: manylinux_2_5 is the first
@@ -126,11 +136,43 @@ def run(module, lock, folder, options, index):
     )
 
 
+def pack(module, archive):
+    """Download into a workspace and leave the archive, with its sha256 beside it."""
+    options = module.params
+    os.makedirs(options["cache"], exist_ok=True)
+    holds = holds_for(options["python"], options["architecture"])
+    tags = [flag for tag in platforms(options["architecture"], options["glibc"]) for flag in ("--platform", tag)]
+    binary = ["--only-binary", ":all:", "--python-version", options["python"], "--implementation", "cp", *tags]
+    wanted = options["only"]
+    sources = [name for name in options["sources"] if wanted is None or name in wanted]
+    parts = (
+        ("wheels", select(options["lock_text"], wanted, options["sources"], holds), binary),
+        ("sources", select(options["lock_text"], sources, (), holds), ["--no-binary", ":all:"]),
+    )
+    with workspace(options["cache"], ".download-") as work:
+        folder = os.path.join(work, "packages")
+        os.mkdir(folder)
+        for name, text, flags in parts:
+            if text:
+                lock = os.path.join(work, name + ".lock")
+                with open(lock, "w") as stream:
+                    stream.write(text)
+                run(module, lock, folder, flags, options["index"])
+        partial = os.path.join(work, "packages.tar")
+        with tarfile.open(partial, "w") as tar:
+            for name in sorted(os.listdir(folder)):
+                tar.add(os.path.join(folder, name), name)
+        with open(archive + ".sha256", "w") as stream:
+            stream.write(file_digest(partial))
+        os.replace(partial, archive)
+
+
 def main():
     module = AnsibleModule(
         argument_spec={
-            "lock": {"type": "path", "required": True},
+            "lock_text": {"type": "str", "required": True},
             "sources": {"type": "list", "elements": "str", "default": []},
+            "only": {"type": "list", "elements": "str"},
             "index": {"type": "str", "default": ""},
             "python": {"type": "str", "required": True},
             "architecture": {"type": "str", "required": True},
@@ -140,33 +182,22 @@ def main():
         supports_check_mode=True,
     )
     options = module.params
-    with open(options["lock"]) as stream:
-        text = stream.read()
-    key = "\n".join([text, options["python"], options["architecture"], options["glibc"]])
-    archive = os.path.join(options["cache"], "packages-%s.tar" % hashlib.sha256(key.encode()).hexdigest()[:12])
-    if os.path.exists(archive) or module.check_mode:
-        module.exit_json(changed=not os.path.exists(archive), archive=archive)
-    os.makedirs(options["cache"], exist_ok=True)
-    with workspace(options["cache"], ".download-") as work:
-        folder = os.path.join(work, "packages")
-        os.mkdir(folder)
-        tags = [flag for tag in platforms(options["architecture"], options["glibc"]) for flag in ("--platform", tag)]
-        binary = ["--only-binary", ":all:", "--python-version", options["python"], "--implementation", "cp", *tags]
-        for name, part, flags in zip(
-            ("wheels", "sources"), split_lock(text, options["sources"]), (binary, ["--no-binary", ":all:"])
-        ):
-            if not part.replace("#", "").strip():
-                continue
-            lock = os.path.join(work, name + ".lock")
-            with open(lock, "w") as stream:
-                stream.write(part)
-            run(module, lock, folder, flags, options["index"])
-        partial = os.path.join(work, "packages.tar")
-        with tarfile.open(partial, "w") as pack:
-            for name in sorted(os.listdir(folder)):
-                pack.add(os.path.join(folder, name), name)
-        os.replace(partial, archive)
-    module.exit_json(changed=True, archive=archive)
+    about = [
+        options["lock_text"],
+        options["python"],
+        options["architecture"],
+        options["glibc"],
+        *(options["only"] or []),
+    ]
+    key = hashlib.sha256("\n".join(about).encode()).hexdigest()[:12]
+    archive = os.path.join(options["cache"], "packages-%s.tar" % key)
+    there = os.path.exists(archive)
+    if module.check_mode:
+        module.exit_json(changed=not there, archive=archive, sha256="")
+    if not there:
+        pack(module, archive)
+    with open(archive + ".sha256") as stream:
+        module.exit_json(changed=not there, archive=archive, sha256=stream.read())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ NODE_GENERIC = (
     "plugins/modules/trackside_build.py",
     "plugins/modules/trackside_env.py",
     "plugins/modules/trackside_packages.py",
+    "plugins/modules/trackside_send.py",
+    "plugins/filter/trackside_stack.py",
 )
 NODE_GENERIC_TAGS = "base_packages,ca_certificates,training_user,python_env"
 

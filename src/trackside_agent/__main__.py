@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from trackside_agent import processes, rank, records, supervise
+from trackside_agent import processes, rank, records, relay, supervise
 
 READ_BYTES = 200_000
 
@@ -58,6 +58,8 @@ def stop(run_dir: Path, grace: float) -> dict[str, object]:
 
 def main(arguments: list[str]) -> int:
     """Run one command of the agent; DeepSpeed's launcher puts its `--local_rank=N` before our words."""
+    if arguments[:1] == ["relay"]:
+        return relay.main(arguments[1:])
     launcher_arguments = [a for a in arguments if a.startswith("--local_rank")]
     parser = argparse.ArgumentParser(prog="agent.py", description=__doc__)
     parser.add_argument("command", choices=["rank", "supervise", "finish", "read", "stop"])

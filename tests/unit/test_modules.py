@@ -10,9 +10,7 @@ import trackside_push as push
 import trackside_ssh_block as ssh_block
 import trackside_work as work
 from named_like_us import callback
-from trackside_lock import split_lock
 
-STACK = Path(__file__).parents[2] / "roles" / "python_env" / "files" / "stacks"
 # ds_report of DeepSpeed 0.19 on a CPU: its colours, its warnings, and a name that leaves no room for dots.
 REPORT = """\
 [2026-11-30 09:12:44,310] [INFO] [real_accelerator.py:239:get_accelerator] Setting ds_accelerator to cpu (override)
@@ -50,18 +48,6 @@ def test_platforms_end_at_the_nodes_glibc():
     assert tags[0] == "manylinux_2_17_x86_64"
     assert tags[-4:] == ["manylinux_2_5_x86_64", "manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64"]
     assert "manylinux2014_aarch64" not in packages.platforms("aarch64", "2.16")
-
-
-def test_the_lock_is_parted_into_wheels_and_sources():
-    text = (STACK / "cpu.lock").read_text()
-    wheels, sources = split_lock(text, ["deepspeed"])
-    lines = sources.splitlines()
-    assert lines[0].startswith("deepspeed==")
-    assert all(line.startswith("    --hash=sha256:") for line in lines[1:])
-    assert len(lines) > 1
-    assert "deepspeed==" not in wheels
-    assert sorted((wheels + sources).splitlines()) == sorted(text.splitlines())
-    assert split_lock(text, []) == (text, "")
 
 
 def test_the_users_own_lines_stay():
@@ -140,7 +126,8 @@ def test_ansibles_preamble_is_left_out(before):
 
 
 def test_a_failed_command_and_a_failed_loop_say_their_own_words():
-    failed = {"failed": True, "item": "node2", "msg": "non-zero return code", "stderr": "no route"}
+    failed = {"failed": True, "_ansible_item_label": "node2", "item": {"name": "node2"}, "msg": "non-zero return code"}
+    failed["stderr"] = "no route"
     assert callback.last_words(failed) == "non-zero return code\nno route"
     loop = {"msg": "One or more items failed", "results": [{"item": "node1", "failed": False, "msg": "fine"}, failed]}
     assert callback.last_words(loop) == "One or more items failed\nnode2: non-zero return code\nno route"
